@@ -91,7 +91,8 @@ class RouteCheck:
 
 class BasicPublish:
     """The fields of a method frame, and the route. `partition` and `route` are set if the hot path may take the
-    publish: it goes to one partition, to few queues, and nobody asks what becomes of it."""
+    publish: it goes to one partition, to few queues or (where this node alone writes the log) to none, and nobody asks
+    what becomes of it."""
 
     def __init__(self, exchange: str, routing_key: str, mandatory: bool) -> None:
         self.exchange = exchange
@@ -129,7 +130,9 @@ class BasicPublish:
         self.route = None
         self.traced = session.vhost in broker.firehose.vhosts
         asked_for = self.returned or self.route_checked or self.traced
-        if len(self.destinations) == 1 and not asked_for and 0 < len(self.destinations[0].route.queues) < FAN_OUT:
+        if reaches_none(self.destinations):  # and has to be told so, or to ask others
+            asked_for = self.mandatory or self.traced or broker.nodes.reads_back
+        if len(self.destinations) == 1 and not asked_for and len(self.destinations[0].route.queues) < FAN_OUT:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)

@@ -145,7 +145,10 @@ class PublishPath:
             self.publish_anywhere(publish, properties, body)
             return
         tally.received += 1
-        tally.routed += publish.queues
+        if publish.queues:
+            tally.routed += publish.queues
+        else:
+            self.count_unrouted(publish, 1)
         offset = partition.publish(self.actor, plain_message(route, properties, body))
         self.counts.logged(partition)
         if self.confirming:
@@ -182,7 +185,10 @@ class PublishPath:
             if len(body) != tally.size:
                 tally.another_size(len(body))
             tally.received += 1
-        tally.routed += count * publish.queues
+        if publish.queues:
+            tally.routed += count * publish.queues
+        else:
+            self.count_unrouted(publish, count)
         before = partition.append_position
         try:
             last = partition.publish_run(self.actor, [plain_message(route, properties, body) for body in bodies])
@@ -343,6 +349,11 @@ class PublishPath:
         except RouteTakesLong as long:
             wait = partial(self.find_in_turns, long.search, False)
             raise PublishPostponed(wait, publish, properties.raw, body) from None
+
+    def count_unrouted(self, publish: BasicPublish, count: int) -> None:
+        """Count publishes of the hot path that no queue takes. Each is an event."""
+        self.tally.unroutable_dropped += count
+        self.broker.exchanges.unrouted[self.session.vhost, publish.exchange] += count
 
     def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes, logged: bool) -> None:
         """Return a message that goes to no queue, or drop it. `logged`: it is an event of its own."""

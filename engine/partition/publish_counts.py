@@ -36,7 +36,13 @@ class PublishCounts:
         self.grouped = 0
         self.copies = 0
         self.events: dict[Partition, int] = {}
-        self.counted = 0  # `received` when the session was last counted
+        self.counted = 0  # `steps` when the session was last counted
+
+    @property
+    def steps(self) -> int:
+        """A number that grows with every step of a publish."""
+        gone = self.refused + self.unknown_exchange + self.after_error + self.grouped
+        return self.received + gone + sum(self.events.values())
 
     def logged(self, partition: Partition, count: int = 1) -> None:
         """Count events in a partition (hot)."""
@@ -56,7 +62,7 @@ class PublishCounts:
 
     def of(self, session_id: int, below: Callable[[Partition], int]) -> SessionCounted:
         """Return the event that says these numbers. `below`: the offset behind the session's events in a partition."""
-        self.counted = self.received
+        self.counted = self.steps
         return SessionCounted(
             session_id,
             received=self.received,

@@ -39,7 +39,7 @@ class SessionCounts:
     def ended(self, session: Session) -> None:
         """Log the last count of a session that published anything."""
         counts = session.publishes
-        if counts.received > counts.counted and self._counts:
+        if counts.steps > counts.counted and self._counts:
             self._when_durable(lambda: self._log(session.actor, counts.of(session.session_id, _end_of)))
 
     def checkpoint(self, sessions: Iterable[Session]) -> None:
@@ -50,7 +50,7 @@ class SessionCounts:
     async def _count(self, sessions: list[Session]) -> None:
         async for session in in_slices(sessions):
             counts = session.publishes
-            if session.in_history and counts.received > counts.counted:
+            if session.in_history and counts.steps > counts.counted:
                 event = counts.of(session.session_id, _position_in)
                 self._when_durable(lambda actor=session.actor, event=event: self._log(actor, event))  # type: ignore[misc]
 

@@ -246,7 +246,7 @@ class _Life:
     def _letters(self, keys: set[Key]) -> Iterator[tuple[HistoryPartition, int]]:
         """Yields publishes that came of these messages: dead letters and restored ones. Raises OutOfTime, LogError."""
         wanted = {as_source(self.reader.placement, key) for key in keys}
-        needles = {queue.encode() for _, queue, _, _ in wanted}
+        needles = {queue.encode() for _, queue, _, _ in wanted}  # b"", of a message that no queue took, is in each
         for log in self.reader.queues:
             begin = max(log.start_offset, log.offset_at(self.begun_ms - APART_MS))
             decode = decoder_for(log).decode

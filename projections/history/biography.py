@@ -25,8 +25,11 @@ def parse_message(text: str) -> tuple[str | None, int]:
 
 
 def as_source(placement: Placement, key: Key) -> Source:
-    """Return the message as its letters name it. A queue that moved has the same ids in several partitions."""
+    """Return the message as its letters name it. A queue that moved has the same ids in several partitions. A message
+    that no queue took is of the queue "", which does not move."""
     partition, vhost, queue, message_id = key
+    if not queue:
+        return vhost, "", message_id, number_of(partition)
     return vhost, queue, message_id, placement.as_origin(vhost, queue, number_of(partition))
 
 

@@ -148,9 +148,13 @@ class Outcomes(Generic[T]):
             rows.at(timestamp_ms)
         queues = self.machine.routes[event.route]
         deliveries = [effect for effect in effects if isinstance(effect, Deliver)]
-        width = (len(queues) or 1) + sum(len(effect.message_ids) for effect in deliveries) // len(sizes)
+        width = (
+            len(queues)
+            + (event.route.unrouted is not None)
+            + sum(len(effect.message_ids) for effect in deliveries) // len(sizes)
+        )
         begun = 0
-        while begun < len(sizes):
+        while begun < len(sizes) and width > 0:
             if rows.numbers and len(rows.numbers) + width > BATCH_ROWS:
                 rows.flush()
             part = sizes[begun : begun + max(1, (BATCH_ROWS - len(rows.numbers)) // width)]

@@ -7,7 +7,7 @@ Both builds run with it: where the AMQP side expects an object of a compiled cla
 router, the firehose), or a double that inherits from the class (a partition, the turns).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -229,6 +229,7 @@ class DoubleExchanges:
         self.broker = broker
         self.types: dict[str, str] = {"": "direct", "amq.topic": "topic", "amq.headers": "headers"}
         self.bindings: list[tuple[str, str, str]] = []  # exchange, key, queue
+        self.unrouted: Counter[tuple[str, str]] = Counter()
 
     def count_unrouted(self, *publish: object) -> None:
         """Forget it."""

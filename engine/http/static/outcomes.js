@@ -63,7 +63,7 @@ function way(row) {
 }
 
 function came(origin) {
-  const from = `queue ${origin.queue}, message ${origin.message_id}`;
+  const from = `${origin.queue ? `queue ${origin.queue}` : "no queue"}, message ${origin.message_id}`;
   if (origin.reason === "relocated") return `came here with its queue, as message ${origin.message_id} of its old partition`;
   if (origin.reason === "moved") return `moved here from ${from}`;
   return origin.reason === "restored" ? `restored from ${from}` : `came as a dead letter (${origin.reason}) of ${from}`;

@@ -34,9 +34,8 @@ def test_b29_orders_are_found_by_any_key(cli: Cli, broker: RunningBroker) -> Non
 
 
 def test_b29_searches_that_make_no_sense_end_with_one_line(cli: Cli) -> None:
-    require_failure(
-        cli("find"), 64, "Error: say what to find: --message-id, --correlation-id, --header NAME=VALUE or --body"
-    )
+    named = "--message-id, --correlation-id, --header NAME=VALUE, --body TEXT or --unrouted"
+    require_failure(cli("find"), 64, f"Error: say what to find: {named}")
     require_failure(cli("find", "--header", "alice"), 64, "Error: --header is NAME=VALUE, not 'alice'")
     require_failure(cli("find", "--body", "x", "--since", "yesterday"), 64, "Error: 'yesterday' is not a time")
 

@@ -71,6 +71,22 @@ def test_order_4711_is_found_by_each_key_and_its_life_names_the_rules(
     expect(page.get_by_role("link", name="Older")).to_be_visible()
 
 
+def test_messages_that_no_queue_took_are_found_by_administrators(
+    api: httpx2.Client, broker: RunningBroker, page: Page
+) -> None:
+    wish = {"routing_key": "nobody", "payload": "lost", "payload_encoding": "string", "properties": {}}
+    assert api.post("/exchanges/%2F/amq.topic/publish", json=wish).json() == {"routed": False}
+    log_in(page, broker)
+    go(page, broker, "#/find")
+    page.get_by_label("Only unrouted messages").check()
+    page.get_by_label("Published since").fill("1h")
+    page.get_by_role("button", name="Find").click()
+    ended(page, "1 found in vhost /")
+    expect(page.locator("tbody tr")).to_contain_text("amq.topic, nobody")
+    page.locator("tbody a").first.click()
+    expect(page.locator("pre")).to_have_text("lost")
+
+
 def test_hostile_texts_are_texts_and_fit_a_phone(api: httpx2.Client, broker: RunningBroker, page: Page) -> None:
     api.put("/queues/%2F/hostile", json={"durable": True})
     headers = {HOSTILE: HOSTILE, "long": "x" * 2_000, "__proto__": "p"}
@@ -96,6 +112,7 @@ def test_nothing_found_and_a_user_who_may_read_one_queue(api: httpx2.Client, bro
     log_in(page, broker, "reader", "x")
     go(page, broker, "#/find?vhost=%2F&queue=mine&body=nowhere")
     ended(page, "Nothing found in queue mine of vhost /")
+    expect(page.get_by_label("Only unrouted messages")).to_have_count(0)
     for where, reason in (("", "name a queue"), ("&queue=other", "Not searched")):
         go(page, broker, f"#/find?vhost=%2F{where}&body=secret")
         expect(page.get_by_role("status")).to_contain_text(reason)

@@ -13,7 +13,7 @@ from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
 from rewindmq.engine.cli.main import rewindmq
 from tests.support.commands import metadata_events
-from tests.support.http_clients import api_client, find
+from tests.support.http_clients import api_client, find, history_answer
 from tests.support.metrics import metrics
 from tests.support.running import RunningBroker
 
@@ -217,6 +217,13 @@ def test_b80_a_forgotten_binding_is_added_and_its_messages_come_back_once(
     assert [(each["origin"]["reason"], each["origin"]["message_id"]) for each in copies] == [
         ("restored", first["message_id"])
     ] * 2
+    life = history_answer(api, f"biography/%2F/{first['message']}")["rows"]
+    assert [(each["queue"], each["outcome"]) for each in life] == [
+        (None, "unrouted"),
+        (key, "published"),
+        (key, "delivered"),
+        (key, "duplicate"),
+    ]
     channel.queue_declare(f"{key}-late")
     channel.queue_bind(f"{key}-late", key, "#")
     assert restore_unrouted(api, key, routing_key="other")["restored"] == 1

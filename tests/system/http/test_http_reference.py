@@ -97,6 +97,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("POST", "/api/queues/{vhost}/{queue}/get"): {"count": 2, "ackmode": "ack_requeue_true", "encoding": "auto"},
     ("POST", "/api/queues/{vhost}/{queue}/actions"): {"action": "sync"},
     ("POST", "/api/queues/{vhost}/{queue}/restore"): RESTORED,
+    ("POST", "/api/vhosts/{vhost}/restore-unrouted"): {"exchange": "amq.topic", "since": "-1h"},
     ("POST", "/api/queues/{vhost}/{queue}/messages/remove"): {"messages": [999_999], "reason": "why"},
     ("POST", "/api/queues/{vhost}/{queue}/messages/move"): {"messages": [999_999], "to": "back"},
     ("PUT", "/api/queues/{vhost}/{queue}/pause"): {"reason": "why"},
@@ -184,7 +185,8 @@ OF_DELAYED_RETRY = {
 }
 OF_HEALTH = {"Failed.alarms", "Failed.expired", "Failed.protocols", "Failed.queues", "Passed.port"}
 BAD_BYTES = {"Properties.undecodable"}
-NOT_OF_QUESTIONS = WITH_NODES | OF_DELAYED_RETRY | OF_HEALTH | BAD_BYTES
+OF_UNROUTED = {"BiographyMessage.unrouted", "FoundMessage.unrouted"}
+NOT_OF_QUESTIONS = WITH_NODES | OF_DELAYED_RETRY | OF_HEALTH | BAD_BYTES | OF_UNROUTED
 NOT_OF_CHANGES = BAD_BYTES | {"ByKafka.command", "ByKafka.partitions", "ByKafka.reassignment"}
 CLOSING = ("/api/nodes/{node}/app/stop", "/api/nodes/{node}/listeners/suspend")
 

@@ -31,7 +31,7 @@ def test_java_reads_a_container_file_and_writes_the_same_single_objects(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     expected = [
-        f"{type(event).__name__} {timestamp_ms} {sample_record(name).hex()}"
-        for name, (timestamp_ms, _, event) in SAMPLES.items()
+        f"{'Explained' if actor.reason else type(event).__name__} {timestamp_ms} {sample_record(name).hex()}"
+        for name, (timestamp_ms, actor, event) in SAMPLES.items()
     ]
     assert done.stdout.splitlines() == expected

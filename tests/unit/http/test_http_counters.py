@@ -23,7 +23,8 @@ __all__ = ["quick"]
 ADMIN = Actor("guest", 0)
 
 
-OWN = {"counters_age_ms", "message_stats"}  # what a node that folds shows in its own way
+# What a node that folds shows in its own way
+OWN = {"counters_age_ms", "message_stats", "ack_wait_avg_ms", "delivery_wait_avg_ms", "oldest_ready_age_ms"}
 
 
 @on_nodes()

@@ -67,7 +67,7 @@ EXPECTED = {
         health: aliveness
         outcomes: show_biography show_changes show_depth show_last show_traces show_what_if
         past: at
-        restore: post
+        restore: post unrouted
         search: find
     """,
     Folds.IF_CHANGED: """

@@ -16,7 +16,7 @@ const COLUMNS = (vhost, only) => [
   {title: "Message", cell: each => messageLink(vhost, each.message, only)},
   {title: "Published", cell: each => moment(each.published)},
   {title: "Queues", cell: each => each.queues.flatMap(queue => [queueLink(vhost, queue), " "])},
-  {title: "By", cell: each => each.origin ? `${each.origin.reason}, from ${each.origin.queue}` : each.user},
+  {title: "By", cell: each => each.origin ? `${each.origin.reason}, from ${each.origin.queue || "no queue"}` : each.user},
   {title: "Exchange, routing key", cell: each => `${each.exchange || "(default)"}, ${each.routing_key}`},
   {title: "Properties", cell: each => h("code", {}, properties(each.properties))},
   {title: "Body", cell: each => h("code", {}, body(each))},
@@ -56,7 +56,7 @@ export async function show(main, names, options, user) {
   });
   form.append(h("div", {class: "row"}, h("button", {type: "submit"}, "Find"), stop, on));
   main.append(h("h1", {}, "Find"), form, progress, status, results);
-  if (["message_id", "correlation_id", "header", "body"].some(name => options[name])) begin(wantedBy(form));
+  if (["message_id", "correlation_id", "header", "body", "unrouted"].some(name => options[name])) begin(wantedBy(form));
   api("/vhosts").then(vhosts => form.elements.vhost.append(...vhosts.map(each => each.name)
     .filter(name => name !== form.elements.vhost.value).map(name => h("option", {value: name}, name)))).catch(error => {
     if (!status.textContent) status.textContent = `The other vhosts are not known: ${error.message}`;
@@ -78,7 +78,9 @@ function formOf(options, administrator) {
     field("Value of the header", "header_value", value.join("="), {placeholder: "alice"}),
     field("Text in the body", "body", options.body),
     field("Published since", "since", options.since, {placeholder: "2h, or 2026-11-23T10:00:00Z"}),
-    field("Published until", "until", options.until, {placeholder: "now"}));
+    field("Published until", "until", options.until, {placeholder: "now"}),
+    administrator ? h("label", {class: "field"}, "Only unrouted messages",
+      h("input", {name: "unrouted", type: "checkbox", value: "true", checked: options.unrouted === "true"})) : null);
 }
 
 // The search that the form says, as options of the address.
