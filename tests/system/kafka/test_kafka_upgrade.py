@@ -29,11 +29,11 @@ for partition in KafkaLogReader(sys.argv[1], sys.argv[2]).queues:
 """
 
 
-def purge_for_a_reason(node: RunningBroker) -> tuple[int, str]:
+def purge_with_a_note(node: RunningBroker) -> tuple[int, str]:
     """Use what only the next version has: the status, and the reason of a refusal."""
     with api_client(node) as client:
         client.put("/queues/%2F/brief", json={"durable": True})
-        answer = client.delete("/queues/%2F/brief/contents", params={"reason": "a bad batch"})
+        answer = client.delete("/queues/%2F/brief/contents", params={"note": "a bad batch"})
         return answer.status_code, answer.json()["reason"] if answer.content else ""
 
 
@@ -76,11 +76,11 @@ def test_b73_nodes_go_forth_and_back_and_the_upgrade_is_finalized(
             nodes.start(name)
         asyncio.run(Trial(nodes, 7).run(forth_and_back, totals))
         for name in NAMES:
-            status, reason = purge_for_a_reason(nodes.running[name])
+            status, reason = purge_with_a_note(nodes.running[name])
             assert (status, reason.endswith("after `rewindmq finalize_upgrade`")) == (400, True), reason
         finalize_under_load(following, nodes.running["north"], nodes.running["west"])
         for name in NAMES:
-            assert purge_for_a_reason(nodes.running[name])[0] == 204
+            assert purge_with_a_note(nodes.running[name])[0] == 204
             with api_client(nodes.running[name]) as client:
                 assert client.get("/overview").json()["machine_version"] == NEXT
         assert not any(

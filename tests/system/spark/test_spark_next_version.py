@@ -35,7 +35,7 @@ def test_b73_spark_folds_and_audits_a_history_of_two_versions(tmp_path: Path) ->
     broker = following.broker(data)
     with httpx2.Client(base_url=broker.http_url, auth=("guest", "guest"), trust_env=False) as client:
         assert client.post("/api/upgrade/finalize").json()["after"] == NEXT
-        purged = client.delete("/api/queues/%2F/orders/contents", params={"reason": "a bad batch"})
+        purged = client.delete("/api/queues/%2F/orders/contents", params={"note": "a bad batch"})
         assert (purged.status_code, purged.headers["x-messages-purged"]) == (204, "1")
     live(broker)
     assert broker.stop() == 0
