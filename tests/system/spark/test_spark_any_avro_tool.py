@@ -49,7 +49,9 @@ def theirs(value: Any) -> Any:
 
 
 def events(log: PartitionLog) -> list[Any]:
-    return [[timestamp_ms, ours(actor), ours(event)] for _, timestamp_ms, actor, event in events_of(log)]
+    told = [(timestamp_ms, actor, event) for _, timestamp_ms, actor, event in events_of(log)]
+    assert not any(actor.reason for _, actor, _ in told)  # it would be in Explained, around the event
+    return [[at, {"user": actor.user, "session": actor.session}, ours(event)] for at, actor, event in told]
 
 
 def shown(records: Iterable[dict[str, Any]]) -> list[Any]:
