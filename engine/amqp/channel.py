@@ -43,6 +43,7 @@ class Channel(PublishPath):
         self.properties = b""
         self.gathered = BytesIO()  # the body so far
         self.gathered_bytes = 0
+        self.skipped = 0  # bytes that are to come of the body of a publish that is ignored
         self.ages = DeliveryAges(self.settlement)
         self.consumers: dict[str, AmqpConsumer] = {}
         self.gone: list[AmqpConsumer] = []  # cancelled by the broker
@@ -144,8 +145,9 @@ class Channel(PublishPath):
                     break
                 except PublishPostponed as again:  # there is something else to wait for; or its key was erased just now
                     postponed = again
-        except AmqpError:
+        except AmqpError as error:
             self.counts.unfinished -= 1
+            self.counts.refuse(error)
             raise
         self.counts.unfinished -= 1
         self.found.clear()
@@ -153,13 +155,14 @@ class Channel(PublishPath):
     def skip(self, kind: int, payload: bytes) -> None:
         """Ignore a header or body frame, because the broker has closed the channel; count publishes that come whole."""
         if kind == HEADER:
-            self.size, self.gathered_bytes = int.from_bytes(payload[4:12], "big"), 0
-        elif self.size > 0:
-            self.gathered_bytes += len(payload)
-        if self.gathered_bytes == self.size:
+            self.skipped = int.from_bytes(payload[4:12], "big")
+        elif self.skipped > 0:
+            self.skipped -= len(payload)
+        else:
+            return
+        if self.skipped == 0:
             self.counts.received += 1
             self.counts.after_error += 1
-            self.size, self.gathered_bytes = -1, 0
 
     def forget_gathered(self) -> None:
         """Drop the body so far."""

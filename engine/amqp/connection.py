@@ -312,8 +312,6 @@ class Connection:
     def work_done(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
         """Continue: the method is done or has failed."""
         error = None if done.cancelled() else done.exception()
-        if index == PUBLISH and isinstance(error, AmqpError):
-            self.parser.counts.refuse(error)
         if not self.parser.deaf:
             if isinstance(error, AmqpError):
                 self.refuse(number, index, error)
@@ -327,7 +325,6 @@ class Connection:
         try:
             self.await_work(begin(channel.publish_later(postponed)), channel.number, PUBLISH)
         except AmqpError as error:  # there was nothing left to wait for
-            self.parser.counts.refuse(error)
             self.refuse(channel.number, PUBLISH, error)
         self.yield_turn()  # publishes that need not wait come after the other connections' turn
 

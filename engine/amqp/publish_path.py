@@ -353,12 +353,14 @@ class PublishPath:
     def count_unrouted(self, publish: BasicPublish, count: int) -> None:
         """Count publishes of the hot path that no queue takes. Each is an event."""
         self.tally.unroutable_dropped += count
-        self.broker.exchanges.unrouted[self.session.vhost, publish.exchange] += count
+        self.broker.exchanges.count_unrouted(self.session.vhost, publish.exchange, count)
 
     def unroutable(self, publish: BasicPublish, raw: bytes, body: bytes, logged: bool) -> None:
         """Return a message that goes to no queue, or drop it. `logged`: it is an event of its own."""
-        where = (self.session.vhost, publish.exchange, publish.routing_key)
-        self.broker.exchanges.count_unrouted(self.actor, *where, raw, logged)
+        exchanges, vhost = self.broker.exchanges, self.session.vhost
+        exchanges.count_unrouted(vhost, publish.exchange, 1)
+        if not logged:
+            exchanges.group_unrouted(self.actor, vhost, publish.exchange, publish.routing_key, raw)
         if publish.mandatory:
             self.tally.unroutable_returned += 1
             self.return_message(publish, raw, body)

@@ -74,13 +74,17 @@ class Exchanges:
         self.check_publish(session, exchange, routing_key)
         return at_once(self._router.search(session.vhost, exchange, routing_key, content, by_client=True))
 
-    def count_unrouted(
-        self, actor: Actor, vhost: str, exchange: str, routing_key: str, raw: bytes, logged: bool
-    ) -> None:
-        """Count a publish that no queue took. `raw`: its properties. `logged`: it is an event. If it is not, because of
-        the exchange's policy `unrouted: count`, a group has it (access_log.py)."""
-        self.unrouted[vhost, exchange] += 1
-        if not logged and self._router.counts_unrouted(vhost, exchange):
+    def count_unrouted(self, vhost: str, exchange: str, count: int) -> None:
+        """Count publishes that no queue took (hot). Exchanges that are gone are forgotten now and then."""
+        self.unrouted[vhost, exchange] += count
+        if len(self.unrouted) > 2 * len(self._topology.exchanges):
+            for gone in self.unrouted.keys() - self._topology.exchanges.keys():
+                del self.unrouted[gone]
+
+    def group_unrouted(self, actor: Actor, vhost: str, exchange: str, routing_key: str, raw: bytes) -> None:
+        """Log a publish that no queue took, and that is no event, in a group if the exchange's policy says
+        `unrouted: count` (access_log.py). `raw`: its properties."""
+        if self._router.counts_unrouted(vhost, exchange):
             self._access_log.unrouted(actor, vhost, exchange, routing_key, ids_in(raw)[0])
 
     def route_by_keys(

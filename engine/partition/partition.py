@@ -64,8 +64,7 @@ from rewindmq.schemas.inheritance import mypyc_attr
 from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor, Route
 
 # Successive deliveries of one queue: the queue (None: no run), their number, how many of them were final and how many
-# redelivered, and the first message that was not, if the turn is sampled
-# (otherwise -1).
+# redelivered, and the first message that was not, if the turn is sampled (otherwise -1).
 Run = tuple[Queue | None, int, int, int, int]
 PREPARE_EVENTS = 10_000  # events in a batch for RocksDB; it is earlier if the projector holds much
 PREPARE_QUEUES: Final = 300  # queues that came or went, in a batch: 5 ms

@@ -231,7 +231,10 @@ class DoubleExchanges:
         self.bindings: list[tuple[str, str, str]] = []  # exchange, key, queue
         self.unrouted: Counter[tuple[str, str]] = Counter()
 
-    def count_unrouted(self, *publish: object) -> None:
+    def count_unrouted(self, vhost: str, exchange: str, count: int) -> None:
+        self.unrouted[vhost, exchange] += count
+
+    def group_unrouted(self, *publish: object) -> None:
         """Forget it."""
 
     def needs_content(self, vhost: str, exchange: str) -> bool:

@@ -89,10 +89,11 @@ def restore(
       rewindmq restore --unrouted --exchange orders --since 2h --dry-run
     """
     if unrouted:
-        restore_unrouted(settings, lost, dry_run)
+        of_queue = (queue, time, offset, undo, target, incarnation, name, rate, *only, *ids)
+        restore_unrouted(settings, lost, dry_run, any(given is not None for given in of_queue))
         return
-    if queue is None:
-        raise CliError(USAGE, "name a QUEUE, or give --unrouted")
+    if queue is None or any(given is not None for given in lost.values()):
+        raise CliError(USAGE, "name a QUEUE, or give --unrouted with --exchange, --since, --until and --key")
     if sum(given is not None for given in (time, offset, undo)) != 1:
         raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete|remove")
     asked: dict[str, object] = {
@@ -130,11 +131,11 @@ def restore(
     settings.show([row])
 
 
-def restore_unrouted(settings: CliSettings, asked: dict[str, str | None], dry_run: bool) -> None:
-    """Route messages again that no queue took. CliError."""
+def restore_unrouted(settings: CliSettings, asked: dict[str, str | None], dry_run: bool, more: bool) -> None:
+    """Route messages again that no queue took. `more`: other options were given. CliError."""
     content = {key: value for key, value in asked.items() if value is not None}
-    if not {"exchange", "since"} <= content.keys():
-        raise CliError(USAGE, "--unrouted takes --exchange NAME and --since TIME")
+    if more or not {"exchange", "since"} <= content.keys():
+        raise CliError(USAGE, "--unrouted takes --exchange NAME and --since TIME, perhaps --until, --key and --dry-run")
     where = path("vhosts", settings.vhost_name, "restore-unrouted")
     answer = settings.client().request("POST", where, json=content | {"dry_run": dry_run}).json()
     counts = {key: answer[key] for key in ("restored", "duplicates", "refused", "nowhere") if key in answer}

@@ -218,7 +218,9 @@ async def send(
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
     if reaches_none(destinations):
         tally.unroutable_returned = 1
-        broker.exchanges.count_unrouted(session.actor, session.vhost, exchange, routing_key, raw, bool(destinations))
+        broker.exchanges.count_unrouted(session.vhost, exchange, 1)
+        if not destinations:
+            broker.exchanges.group_unrouted(session.actor, session.vhost, exchange, routing_key, raw)
     tally.confirmed = int(not destinations)
     outcome = Outcome(len(destinations), broker.counters)
     outcome.routed = not reaches_none(destinations)

@@ -184,6 +184,8 @@ async def unrouted(call: Call) -> Response:
     call.require()
     vhost, broker = call.vhost, call.broker
     content = await call.body("exchange", "since")
+    if unknown := content.keys() - {"exchange", "since", "until", "routing_key", "dry_run"}:
+        raise bad_request(f"unknown key {min(unknown)!r}")
     dry_run = boolean(content, "dry_run", False)
     if not dry_run:
         call.require_reason()

@@ -35,6 +35,12 @@ def test_b29_orders_are_found_by_any_key(cli: Cli, broker: RunningBroker) -> Non
 
 def test_b29_searches_that_make_no_sense_end_with_one_line(cli: Cli) -> None:
     named = "--message-id, --correlation-id, --header NAME=VALUE, --body TEXT or --unrouted"
+    require_failure(
+        cli("restore", "q", "--unrouted", "--exchange", "x", "--since", "1h"), 64, "Error: --unrouted takes"
+    )
+    require_failure(
+        cli("restore", "q", "--exchange", "x", "--undo", "purge"), 64, "Error: name a QUEUE, or give --unrouted"
+    )
     require_failure(cli("find"), 64, f"Error: say what to find: {named}")
     require_failure(cli("find", "--header", "alice"), 64, "Error: --header is NAME=VALUE, not 'alice'")
     require_failure(cli("find", "--body", "x", "--since", "yesterday"), 64, "Error: 'yesterday' is not a time")

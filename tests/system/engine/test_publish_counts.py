@@ -79,16 +79,14 @@ def test_b81_publishes_of_every_fate_are_counted(running: RunningBroker) -> None
     other.basic_publish("", "q1", b"rolled back")
     other.tx_rollback()
     other.basic_publish("", "q1", b"never committed")
-    for body in (b"", b"after the error"):
-        channel.basic_publish("no such exchange", "q1", body)
+    channel.basic_publish("no such exchange", "q1", b"")
     with pytest.raises(ChannelClosedByBroker):
         channel.queue_declare("q1")
     connection.close()
     numbers = stopped(running)
     assert numbers == {
-        "received": 110,
+        "received": 109,
         "unknown_exchange": 1,
-        "after_error": 1,
         "unfinished": 2,
         "grouped": 2,
         "copies": 3,

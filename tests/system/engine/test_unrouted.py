@@ -272,4 +272,18 @@ def test_b80_the_command_restores_them(broker: RunningBroker, channel: BlockingC
     shown = CliRunner().invoke(rewindmq, ["history", key, *url])
     assert "forgotten" in shown.output
     wrong = CliRunner().invoke(rewindmq, ["restore", "--unrouted", *url])
-    assert str(wrong.exception) == "--unrouted takes --exchange NAME and --since TIME"
+    assert (
+        str(wrong.exception)
+        == "--unrouted takes --exchange NAME and --since TIME, perhaps --until, --key and --dry-run"
+    )
+
+
+def test_b80_exchanges_that_are_gone_are_not_counted_for_ever(
+    api: httpx2.Client, broker: RunningBroker, channel: BlockingChannel, key: str
+) -> None:
+    for number in range(100):
+        channel.exchange_declare(f"{key}-{number}", "fanout")
+        channel.basic_publish(f"{key}-{number}", "", b"x")
+        channel.exchange_delete(f"{key}-{number}")
+    samples = metrics(broker)["rewindmq_unrouted_messages"].samples
+    assert len(samples) <= 2 * len(api.get("/exchanges").json()) + 2

@@ -389,3 +389,14 @@ def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time(exchange: 
         assert not wire.connection.gate.waiting
 
     asyncio.run(run())
+
+
+def test_publishes_on_a_closed_channel_are_counted_and_not_kept(wire: Wire) -> None:
+    wire.send(publish(1, "nowhere", "q", b"unknown exchange"))
+    connection: Any = wire.connection
+    counts = connection.parser.counts
+    late = publish(1, "", "q", b"x" * 9_000, piece=3_000)
+    wire.send(late[:-4_000])
+    assert (connection.kept_bytes, counts.after_error) == (0, 0)
+    wire.send(late[-4_000:], publish(1, "", "q", b""))
+    assert (counts.received, counts.unknown_exchange, counts.after_error) == (3, 1, 2)
