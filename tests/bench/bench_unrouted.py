@@ -16,6 +16,7 @@ from tests.bench.peers import PEERS, Broker
 from tests.support.amqp_wire import HANDSHAKE, method, properties, publish
 
 TOGETHER = 500  # messages in one write
+CLOSES = (b"\0\x0a\0\x32", b"\0\x14\0\x28")  # connection.close, channel.close
 EXCHANGE, KEYS = "bench", ("bound", "nobody")
 
 
@@ -40,8 +41,11 @@ class Publisher:
             head = self.reader.read(7)
             if len(head) < 7:
                 raise EOFError(name)
-            if self.reader.read(int.from_bytes(head[3:7], "big") + 1)[:4] == wanted:
+            payload = self.reader.read(int.from_bytes(head[3:7], "big") + 1)
+            if payload[:4] == wanted:
                 return
+            if payload[:4] in CLOSES:
+                raise EOFError(f"{name}: {payload!r}")
 
     def publish(self, key: str, messages: int, raw: Callable[[int], bytes]) -> None:
         """Publish messages, and wait until the broker has taken them."""
@@ -62,7 +66,7 @@ def measured(peer: str, messages: int, rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
     with PEERS[peer].fresh() as broker:
         publisher = Publisher(broker)
-        publisher.ask("Exchange.Declare", exchange=EXCHANGE, type="topic")
+        publisher.ask("Exchange.Declare", exchange=EXCHANGE, exchange_type="topic", arguments={})
         publisher.ask("Queue.Declare", queue="q", arguments={})
         publisher.ask("Queue.Bind", queue="q", exchange=EXCHANGE, routing_key=KEYS[0], arguments={})
         for _ in range(rounds):
