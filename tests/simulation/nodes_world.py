@@ -24,6 +24,7 @@ from unittest.mock import patch
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import ClusterKeeper
 from rewindmq.engine.config import Config
+from rewindmq.engine.host.loop_share import LoopShare
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import (
     MemorySharedLog,
@@ -112,6 +113,7 @@ class World:
             "rewindmq.engine.partition.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": dice.choice((1, 3, 100)),
             "rewindmq.engine.routing.dead_letters.SLICE_SECONDS": 1e9,  # the count decides, not this machine
+            "rewindmq.engine.host.slices.SLICE_SECONDS": 1e9,
             # with dice of its own: seeds keep the histories that they had before there was flow control
             "rewindmq.engine.cluster.flow_control.LEAST_EVENTS": random.Random(f"flow {seed}").choice((1, 4, 128)),
             "rewindmq.engine.cluster.flow_control.EVENTS_A_SECOND": 0,
@@ -305,6 +307,7 @@ class World:
             "rewindmq.engine.cluster.snapshot_export.STOP_SECONDS": 0,
             "rewindmq.engine.cluster.snapshot_export.BYTES_AN_EVENT": 1_000_000,
             "rewindmq.engine.cluster.loose_ends.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
+            "rewindmq.engine.broker.broker.LoopShare": partial(LoopShare, self.loop.time),
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.system_calls.sync": lambda descriptor: None,

@@ -15,11 +15,13 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 from rewindmq.engine.config import Config
+from rewindmq.engine.host.loop_share import LoopShare
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog, MemoryPartition
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.metadata_verification import verify_metadata
@@ -79,6 +81,7 @@ class World:
             "rewindmq.engine.partition.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
             "rewindmq.engine.broker.turns.ROUND": self.dice.choice((1, 3, 100)),
             "rewindmq.engine.routing.dead_letters.SLICE_SECONDS": 1e9,  # the count decides, not this machine
+            "rewindmq.engine.host.slices.SLICE_SECONDS": 1e9,
             "rewindmq.engine.broker.consumers.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
             "rewindmq.projections.store.projector.PERSIST_EVENTS": self.dice.choice((5, 60, 10_000)),
             "rewindmq.projections.store.projector.READ_AHEAD_MESSAGES": self.dice.choice((1, 3, 50)),
@@ -274,6 +277,7 @@ class World:
             "rewindmq.engine.embedded.start.EmbeddedLog": self,  # its `open` below
             "rewindmq.engine.embedded.start.recover": self._recover,
             "rewindmq.projections.store.repair.catch_up": self._mend,
+            "rewindmq.engine.broker.broker.LoopShare": partial(LoopShare, self.loop.time),
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.store.Projector": self._watched_projector(),
             "rewindmq.projections.store.snapshots.Snapshots.take": self._between(
