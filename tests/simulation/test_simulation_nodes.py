@@ -100,7 +100,7 @@ LOOKAHEADS = {
 def test_histories_of_lookaheads() -> None:
     """Messages that were not sent to a client come back unchanged (projections/machine/events/lookahead.py)."""
     met: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(20):
         dice = random.Random(f"steps with lookaheads {seed}")
         kinds = dice.choices(list(LOOKAHEADS), list(LOOKAHEADS.values()), k=2 * STEPS)
         met += run(seed, [(kind, dice.getrandbits(32)) for kind in kinds]).counts

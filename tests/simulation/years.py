@@ -50,13 +50,14 @@ from rewindmq.engine.keeping.tiers import TieredLogReader, floors_of
 from rewindmq.engine.keeping.trim_rules import TrimRefused, TrimRequest
 from rewindmq.engine.log.contract import LogError, NoAnswer
 from rewindmq.engine.log.embedded.cut import cut
-from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.projections import system_calls
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.versions import MACHINE_VERSION
 from rewindmq.projections.replay import PartitionLog, fold
 from rewindmq.projections.rewind import nearest
-from rewindmq.schemas.codec import Decoder
-from rewindmq.schemas.events import Published, Purged, SessionClosed
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import MachineUpgraded, Published, Purged, SessionClosed
 from rewindmq.schemas.values import BROKER, Route
 from tests.simulation import archive_store
 from tests.simulation.archive_store import FaultyStore
@@ -161,6 +162,7 @@ class Years:
         log = EmbeddedLog.open(self.data, 1, SEGMENT_BYTES)
         if not self.records:
             fill(log.metadata, range(3))
+            self.upgrade(log.queues[0])
         traffic = Encrypting.__new__(Encrypting)
         traffic.subjects = Subjects("", keys, {}, lambda: self.now_ms)
         traffic.__init__(self.chance.randrange(1 << 30), self.machine, None, self.now_ms, log.queues[0])  # type: ignore[misc]
@@ -174,6 +176,12 @@ class Years:
         reader = TieredLogReader(self.data).queues[0].local
         for block in reader.read(len(self.records)):
             self.records += block.records[len(self.records) - block.first_offset :]
+
+    def upgrade(self, log: EmbeddedPartition) -> None:
+        """The traffic is written under today's schema, which only the history of today's machine version has."""
+        encoder, upgraded = Encoder(), MachineUpgraded(MACHINE_VERSION)
+        offset = log.append(self.now_ms, encoder.encode(encoder.prefix(self.now_ms, BROKER), upgraded))
+        self.machine.apply(offset, self.now_ms, BROKER, upgraded, [])
 
     # -- the programs ----------------------------------------------------------------------------------------------
 
