@@ -34,6 +34,7 @@ OF_OTHERS = (
     "rewindmq_history_lost_offsets",
     "rewindmq_history_trimmed_timestamp_seconds",
     "rewindmq_queue_history_bytes",
+    "rewindmq_queue_oldest_ready_age_seconds",
     "rewindmq_disk_full_in_days",  # known after ten minutes
 )
 
