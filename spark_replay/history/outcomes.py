@@ -23,10 +23,11 @@ class HistoryProduct(Outcomes["pa.RecordBatch"]):
 
 
 def batch_of(rows: Sequence[tuple[Any, ...]], schema: "pa.Schema") -> "pa.RecordBatch":
-    """Rows as an Arrow batch. A struct is given as a tuple in the order of its fields."""
+    """Rows, if there are any, as an Arrow batch. A struct is given as a tuple in the order of its fields."""
     import pyarrow as pa
 
-    return pa.RecordBatch.from_arrays(_arrays(zip(*rows, strict=True), schema), schema=schema)
+    columns: Iterable[Sequence[Any]] = zip(*rows, strict=True) if rows else [()] * len(schema)
+    return pa.RecordBatch.from_arrays(_arrays(columns, schema), schema=schema)
 
 
 def _arrays(values: "Iterable[Sequence[Any]]", schema: "pa.Schema") -> list[Any]:

@@ -74,7 +74,7 @@ def test_segments_say_what_the_whole_chain_says(spark: SparkSession, long: Path)
         assert found[name].detail == f"{records} records in {blocks} blocks, chain {segments[-1].chain.hex()[:16]}"
 
 
-@pytest.mark.parametrize(("task_bytes", "at_once"), [(1, 1), (120_000, 3), (1 << 30, 100)])
+@pytest.mark.parametrize(("task_bytes", "at_once"), [(1, 1), (150_000, 3), (1 << 30, 100)])
 def test_small_segments_share_a_task(
     long: Path, monkeypatch: pytest.MonkeyPatch, task_bytes: int, at_once: int
 ) -> None:

@@ -43,10 +43,12 @@ def test_chunks_say_what_the_whole_says(spark: SparkSession, busy: Path, tmp_pat
     cut(spark, str(busy), EVERY, own)
     whole = audit(spark, str(busy))
     assert failed_checks(whole) == []
+    [counted] = [each for each in whole if each.check == "publishes"]
     for chunks in (1, 4):  # the first audit leaves the ledgers, the second goes from one to the next
         found = audit(spark, str(busy), own)
         assert failed_checks(found) == []
         assert findings_of_events(found) == findings_of_events(whole)
+        assert [each for each in found if each.check == "publishes"] == [counted]
         [of_ledgers] = [each for each in found if each.check == "ledgers" and each.partition == "queues-0"]
         assert (f"in {chunks} chunk" in of_ledgers.detail) == (chunks == 1)
         assert ledger_offsets(own) == {name: Snapshots(own).offsets(name) for name in ledger_offsets(own)}
