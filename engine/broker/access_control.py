@@ -24,6 +24,8 @@ from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 REMEMBERED_DECISIONS = 65_536
+WITHOUT_CONTENTS = "without-contents"  # a tag: the user sees neither bodies nor headers, and consumes nothing
+UNMASKED = "unmasked"  # a tag: the user sees what the masks of policies hide
 ITSELF = ""  # the user name of the broker itself: it has every permission, and no client can log in with it
 
 
@@ -107,6 +109,11 @@ class Access:
         if not allowed:
             text = f"{permission} access to {resource(kind, name, vhost)} refused for user '{who.user}'"
             raise AccessRefused(text, (kind, name))
+
+    def check_contents(self, who: Requester) -> None:
+        """AccessRefused: the user sees no contents of messages, so gets none."""
+        if WITHOUT_CONTENTS in self.tags(who):
+            raise AccessRefused(f"user '{who.user}' has the tag {WITHOUT_CONTENTS}, and gets no messages")
 
     def check_topic(self, who: Requester, exchange: ExchangeDeclared, permission: str, routing_key: str) -> None:
         """AccessRefused: the user's topic permissions (`permission`: write or read), or the scopes of the token, leave

@@ -61,6 +61,7 @@ class Consumers:
         session = subscription.session
         if not is_reply_queue(queue):
             self._access.check(session, session.vhost, "read", "queue", queue)
+            self._access.check_contents(session)
         partition, found = await self._queues.usable(session, queue)
         if found.stream or is_past_asked(subscription.arguments):
             request = ReadRequest(subscription, self._sessions.next_id(), consumer)
@@ -152,6 +153,7 @@ class Consumers:
         """basic.get, `count` times at once: the partition, the queue, and the holder's id, under which the messages
         are acked. `getter.fetched(...)` is called with each answer, at the latest when the turn ends."""
         self._access.check(session, session.vhost, "read", "queue", queue)
+        self._access.check_contents(session)
         partition, found = await self._queues.usable(session, queue)
         declarations.check_fetch(found)
         of_channel = session.holders.setdefault(channel, {})

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from rewindmq.engine.broker.access_control import UNMASKED, WITHOUT_CONTENTS
 from rewindmq.engine.broker.access_log import Arrival
 from rewindmq.engine.broker.callers import Caller
 from rewindmq.engine.broker.declarations import locked
@@ -36,6 +37,7 @@ from rewindmq.engine.http.bodies import (
 )
 from rewindmq.engine.http.reference.operation import operation_of
 from rewindmq.engine.identity.grants import Grant, Identity
+from rewindmq.engine.rewind.masks import MaskRule, Withheld
 from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions, WorkerPool
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.engine.upgrades.since_version import SINCE_VERSION, require
@@ -273,6 +275,17 @@ class Call:
         owner = self.broker.sessions.by_id.get(queue.owner) if queue.exclusive else None
         if queue.exclusive and (owner is None or owner.user != self.user):
             raise locked(queue)
+
+    def withheld(self, vhost: str) -> Withheld:
+        """Return what the user does not see of the messages of a vhost."""
+        topology = self.broker.topology
+        rules = [
+            MaskRule.of(policy)
+            for policies in (topology.policies, topology.operator_policies)
+            for policy in policies.values()
+            if policy.vhost == vhost and UNMASKED not in self.tags
+        ]
+        return Withheld(WITHOUT_CONTENTS in self.tags, tuple(rule for rule in rules if rule.masks))
 
     def asks(self, name: str) -> bool:
         """Return a boolean of the query string: `?if-unused=true`."""

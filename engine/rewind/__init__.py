@@ -13,4 +13,5 @@ depth.py               a queue's length over time               policy_effects.p
 what_if.py             another policy, tried on a queue         trace_outcomes.py   outcomes of messages with a trace
 id_index.py, id_index_process.py, id_index_passes.py            the index of message ids
 seals.py               how far a question's history is sealed   liveness.py      processes that hang
+masks.py               contents that a user does not see
 """

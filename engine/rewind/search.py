@@ -27,6 +27,7 @@ from dataclasses import dataclass, replace
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.keeping.location import HistoryPartition, HistoryReader
 from rewindmq.engine.rewind.id_index import Indexed
+from rewindmq.engine.rewind.masks import NOTHING, Withheld
 from rewindmq.engine.rewind.partition_visits import is_told_before, lowest, partition_visits
 from rewindmq.projections.history.search import Criteria
 from rewindmq.projections.replay import decoder_for
@@ -122,11 +123,14 @@ def search(
     subjects: Subjects,
     since_ms: int | None = None,
     index: Mapping[str, Indexed] | None = None,
+    withheld: Withheld = NOTHING,
 ) -> SearchPage:
-    """Search a portion of the ranges. `index`: what is known of an id that is wanted, by partition. Raises LogError."""
+    """Search a portion of the ranges, and compare what is not `withheld`. Raises LogError.
+
+    `index`: what is known of an id that is wanted, by partition."""
     begun = time.monotonic()
     left, window, found = dict(ranges), FIRST_WINDOW, list[FoundMessage]()
-    scan = Scan(reader, criteria, limits, subjects, since_ms)
+    scan = Scan(reader, criteria, limits, subjects, since_ms, withheld)
     logs = deque(log for log in partitions_of(reader, criteria) if log.name in left)
     looked = False  # each portion gets on, however slow the machine is
     while logs and scan.has_room and (not looked or time.monotonic() - begun < limits.seconds):
@@ -181,11 +185,13 @@ class Scan:
         limits: SearchLimits,
         subjects: Subjects,
         since_ms: int | None,
+        withheld: Withheld,
     ) -> None:
         self.reader = reader
         self.criteria = criteria
         self.subjects = subjects
         self.since_ms = since_ms
+        self.withheld = withheld
         self.body_bytes = limits.body_bytes
         self.messages = limits.messages
         self.bytes = limits.bytes_together
@@ -247,9 +253,12 @@ class Scan:
             if self.since_ms is not None and time_ms < self.since_ms:
                 continue
             plain = self.subjects.decrypt(event) if self.criteria.body is not None else event
-            if self.criteria.match(plain):
+            if self.criteria.match(self._seen(plain)):
                 shown = self.subjects.decrypt(event) if plain is event else plain
-                yield FoundMessage(log.name, offset, time_ms, actor, self._cut(shown))
+                yield FoundMessage(log.name, offset, time_ms, actor, self._cut(self._seen(shown)))
+
+    def _seen(self, published: Published) -> Published:
+        return self.withheld.hide(published, self.criteria.queue)
 
     def _cut(self, published: Published) -> Published:
         return replace(published, body=published.body[: self.body_bytes])

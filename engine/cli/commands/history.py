@@ -126,13 +126,14 @@ def past_offline(
     from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, BodyCut
     from rewindmq.engine.http.shapes.queues import PastQueueView
     from rewindmq.engine.log.contract import LogError
+    from rewindmq.engine.rewind.masks import NOTHING
     from rewindmq.engine.rewind.queue_at import NoSuchQueue, histories_of, queue_at
     from rewindmq.projections.machine.machine import NewerHistory
 
     refusal: Exception | None = None
     try:
         store = KeyStore.of(keys, history.open().topology())
-        cut = BodyCut(Subjects("", store, {}), MAX_BODY_SHOWN)
+        cut = BodyCut(Subjects("", store, {}), MAX_BODY_SHOWN, NOTHING, queue)
         for each in histories_of(history, vhost, queue):
             try:
                 at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)

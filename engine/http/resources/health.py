@@ -16,6 +16,7 @@ from rewindmq.engine.http.reference.operation import Folds, operation
 from rewindmq.engine.http.resources.messages import Taken
 from rewindmq.engine.http.resources.overview import node_views
 from rewindmq.engine.http.shapes.node import FailedView, PassedView, alarms_of, open_listeners
+from rewindmq.engine.rewind.masks import NOTHING
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.values import Argument
 
@@ -182,7 +183,7 @@ async def aliveness(call: Call) -> Response:
         destination.partition.publish(session.actor, message)
         session.publishes.received += 1
         session.publishes.logged(destination.partition)
-        taken = Taken(None)
+        taken = Taken(None, NOTHING.hide)
         await broker.consumers.fetch(session, session.channel, taken, ALIVENESS, True)
         broker.turns.end()
     await call.durable()

@@ -22,7 +22,7 @@ way: nothing left then.
 
 import base64
 import codecs
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -93,8 +93,9 @@ class Got:
 class Taken:
     """The target of basic.gets. It keeps the shown part of the messages that it was given."""
 
-    def __init__(self, truncate: int | None) -> None:
+    def __init__(self, truncate: int | None, hide: Callable[[Published], Published]) -> None:
         self.truncate = truncate
+        self.hide = hide
         self.messages: list[Got] = []
 
     def fetched(self, partition: "Partition", effect: "FetchReply", message: Published | None) -> None:
@@ -114,7 +115,8 @@ class Taken:
                 self.messages[index] = replace(got, message=self._shown(message))
 
     def _shown(self, message: Published) -> Published:
-        return message if self.truncate is None else replace(message, body=message.body[: self.truncate])
+        seen = self.hide(message)
+        return seen if self.truncate is None else replace(seen, body=seen.body[: self.truncate])
 
 
 async def fetch_keys(call: Call, partition: "PartitionReading", queue: "Queue", count: int) -> None:
@@ -144,7 +146,8 @@ async def get(call: Call) -> Response:
     if not 0 <= count <= MAX_GET or (truncate is not None and truncate < 0):
         raise bad_request(f"count is a number from 0 to {MAX_GET}, truncate is not negative")
     no_ack = mode == "ack_requeue_false"
-    taken = Taken(truncate)
+    withheld = call.withheld(queue.vhost)
+    taken = Taken(truncate, lambda message: withheld.hide(message, queue.name))
     back: list[tuple[int, Partition, int]] = []  # (message id, its partition, holder)
     async with call.session(queue.vhost) as session:
         while len(taken.messages) < count:

@@ -55,6 +55,7 @@ from rewindmq.engine.http.shapes.history import (
 from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.rewind.depth import DepthTick, NeverThere, depth
+from rewindmq.engine.rewind.masks import Withheld
 from rewindmq.engine.rewind.outcomes import Deadline, NoSuchMessage, biography, changes, last_outcomes
 from rewindmq.engine.rewind.partition_visits import moment_in
 from rewindmq.engine.rewind.queue_at import NoSuchQueue
@@ -63,6 +64,7 @@ from rewindmq.engine.rewind.trace_outcomes import Places, TracePortion, WantedTr
 from rewindmq.engine.rewind.what_if import POLICY_NAME, candidate_for, what_if
 from rewindmq.projections.history.biography import parse_message
 from rewindmq.projections.history.outcome_rows import PUBLISHED, OutcomeRow
+from rewindmq.projections.machine.rules.legal_values import HEADER_MASK
 from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.what_if.alternative import Candidate
@@ -147,7 +149,8 @@ async def show_biography(call: Call) -> Response:
         queue_id = await readable_incarnation(call, vhost, queue, None)
     truncate = truncate_of(call)
     keys = call.broker.subjects.keys.frozen()
-    return await ask(call, partial(found_biography, vhost, partition, message_id, queue, queue_id, keys, truncate))
+    about = vhost, partition, message_id, queue, queue_id
+    return await ask(call, partial(found_biography, *about, keys, truncate, call.withheld(vhost)))
 
 
 def found_biography(
@@ -158,6 +161,7 @@ def found_biography(
     queue_id: int | None,
     keys: KeyStore,
     truncate: int,
+    withheld: Withheld,
     history: Location,
 ) -> BiographyView:
     """Return the life of a message. Raises NoSuchMessage, RewindError, LogError."""
@@ -165,13 +169,15 @@ def found_biography(
     found = biography(reader, history.snapshots, vhost, partition, message_id, queue, queue_id, deadline)
     only = None if queue_id is None else queue
     return BiographyView(
-        message=published(found.message, Subjects("", keys, {}), truncate, only),
+        message=published(found.message, Subjects("", keys, {}), truncate, only, withheld),
         rows=[OutcomeView.of_row(row) for row in found.rows],
         complete=found.complete,
     )
 
 
-def published(message: FoundMessage, subjects: Subjects, truncate: int, queue: str | None) -> BiographyMessageView:
+def published(
+    message: FoundMessage, subjects: Subjects, truncate: int, queue: str | None, withheld: Withheld
+) -> BiographyMessageView:
     """Return the message of a biography. `queue`: the only queue that the user may know of; None: all are shown."""
     opened = replace(message, published=subjects.decrypt(message.published))
     headers: Any = {}
@@ -184,8 +190,9 @@ def published(message: FoundMessage, subjects: Subjects, truncate: int, queue: s
         gone = f"the bodies of {headers['x-expired-body']} have expired"
     elif "x-unreadable" in headers:
         gone = str(headers["x-unreadable"])
-    truncated = len(opened.published.body) > truncate
-    return BiographyMessageView.cut(opened, truncate, queue, truncated=truncated, body_gone=gone)
+    seen = replace(opened, published=withheld.hide(opened.published, queue))
+    truncated = len(seen.published.body) > truncate
+    return BiographyMessageView.cut(seen, truncate, queue, truncated=truncated, body_gone=gone)
 
 
 # -- the last outcomes of a queue -------------------------------------------------------------------------------------
@@ -399,6 +406,9 @@ async def show_traces(call: Call) -> Response:
     if queue is None and "administrator" not in call.tags:
         raise not_authorised("only administrators ask about all queues of a virtual host: name a queue")
     incarnation = None if queue is None else await readable_incarnation(call, vhost, queue, None)
+    withheld = call.withheld(vhost)
+    if withheld.contents or f"{HEADER_MASK}traceparent" in withheld.in_search(queue):
+        raise not_authorised("traces are in headers, which are withheld from this user")
     since_ms = time_of(call, "since")
     if since_ms is None:
         raise bad_request("give since, and until if it is not now")

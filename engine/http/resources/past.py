@@ -22,6 +22,7 @@ from rewindmq.engine.http.shapes.queues import PastQueueView
 from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
 from rewindmq.engine.rewind import worker
+from rewindmq.engine.rewind.masks import Withheld
 from rewindmq.engine.rewind.partition_visits import is_unclear, lineage_of, moment_in
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, history_of, queue_at, waypoints_of
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, WorkerPool
@@ -48,6 +49,7 @@ class PastQuestion:
     count: int
     truncate: int
     keys: KeyStore
+    withheld: Withheld
     incarnation: int | None = None
 
     def answer(self) -> "bytes | ApiError":
@@ -81,7 +83,7 @@ def read_past(question: PastQuestion) -> PastQueueView | ApiError:
             question.first,
             question.count,
             question.incarnation,
-            BodyCut(Subjects("", question.keys, {}), question.truncate),
+            BodyCut(Subjects("", question.keys, {}), question.truncate, question.withheld, question.queue),
             MAX_SHOWN,
             waypoints_of(question.history),
         )
@@ -141,6 +143,7 @@ async def at(call: Call) -> Response:
         count=count,
         truncate=truncate,
         keys=keys,
+        withheld=call.withheld(vhost),
         incarnation=incarnation,
     )
     return await unless_gone(call, answer_to(call, question))
@@ -216,12 +219,15 @@ def number_of(call: Call, name: str, default: int) -> int:
 class BodyCut:
     """Cuts each message to its shown part.
 
-    `subjects` has the keys as they are now: bodies that are erased by now are not shown."""
+    `subjects` has the keys as they are now: bodies that are erased by now are not shown. `queue`: where it is looked
+    at."""
 
-    def __init__(self, subjects: Subjects, truncate: int) -> None:
+    def __init__(self, subjects: Subjects, truncate: int, withheld: Withheld, queue: str) -> None:
         self.subjects = subjects
         self.truncate = truncate
+        self.withheld = withheld
+        self.queue = queue
 
     def __call__(self, published: Published) -> Published:
-        opened = self.subjects.decrypt(published)
+        opened = self.withheld.hide(self.subjects.decrypt(published), self.queue)
         return replace(opened, body=opened.body[: self.truncate])

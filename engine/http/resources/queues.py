@@ -148,6 +148,7 @@ async def peek(call: Call) -> Response:
         raise not_found("Target queue does not have a message at that position", "not_found")
     home = home_of(call.broker, queue)
     message = await opened(home, home.message(queue.queue_id, view.message_id))
+    message = call.withheld(queue.vhost).hide(message, queue.name)
     payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
     return reply(
         PeekedMessageView.of(

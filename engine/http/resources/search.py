@@ -11,7 +11,8 @@ many of these were `read` (an index of ids spares the others), how many are `lef
 asks again. So no search holds the process that reads the past for long (engine/rewind/search.py), and the search of a
 client that goes is over.
 
-A user who may read the queue may search its past, back to its declaration. Only administrators search a whole vhost.
+A user who may read the queue may search its past, back to its declaration. Only administrators search a whole vhost. A
+search by something that is withheld from the user (engine/rewind/masks.py) is refused: 401.
 """
 
 import re
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
+from rewindmq.engine.broker.access_control import UNMASKED, WITHOUT_CONTENTS
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.http.call import ApiError, Call, bad_request, not_authorised, unless_gone
@@ -29,8 +31,10 @@ from rewindmq.engine.http.shapes.history import FoundMessagesView, FoundMessageV
 from rewindmq.engine.keeping.location import Location
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.rewind.id_index import Indexed
+from rewindmq.engine.rewind.masks import Withheld
 from rewindmq.engine.rewind.search import Ranges, SearchLimits, records_in, search, whole
 from rewindmq.projections.history.search import Criteria
+from rewindmq.projections.machine.rules.legal_values import HEADER_MASK
 from rewindmq.projections.rewind import RewindError, parse_time
 from rewindmq.schemas.json_values import compact_text
 
@@ -64,6 +68,7 @@ class SearchQuestion:
     keys: KeyStore
     only_queue: bool
     index: Mapping[str, Indexed]
+    withheld: Withheld
 
     def answer(self) -> "bytes | ApiError":
         try:
@@ -79,7 +84,16 @@ def found_in(question: SearchQuestion) -> FoundMessagesView:
     if question.ranges is not None:
         ranges = within(question.ranges, ranges)
     subjects = Subjects("", question.keys, {})
-    page = search(reader, question.criteria, ranges, question.limits, subjects, question.since_ms, question.index)
+    page = search(
+        reader,
+        question.criteria,
+        ranges,
+        question.limits,
+        subjects,
+        question.since_ms,
+        question.index,
+        question.withheld,
+    )
     queue = question.criteria.queue if question.only_queue else None
     messages = [FoundMessageView.cut(each, question.limits.body_bytes, queue) for each in page.found]
     left = records_in(page.ranges)
@@ -138,7 +152,8 @@ async def find(call: Call) -> Response:
     if queue is None and not administrator:
         raise not_authorised("only administrators search all queues of a virtual host: name a queue")
     incarnation = None if queue is None else await readable_incarnation(call, vhost, queue, None)
-    criteria = criteria_of(call, vhost, queue)
+    criteria, withheld = criteria_of(call, vhost, queue), call.withheld(vhost)
+    require_no_probe(criteria, withheld)
     query = call.request.query_params
     limit, truncate = number_of(call, "limit", 100), truncate_of(call)
     if not 1 <= limit <= MAX_LIMIT:
@@ -158,6 +173,7 @@ async def find(call: Call) -> Response:
         keys=call.broker.subjects.keys.frozen(),
         only_queue=not administrator,
         index=await indexed_in(call, criteria, ranges),
+        withheld=withheld,
     )
     return await unless_gone(call, answer_to(call, question))
 
@@ -204,6 +220,19 @@ def criteria_of(call: Call, vhost: str, queue: str | None) -> Criteria:
         header = name, value
     body = given["body"].encode() if "body" in given else None
     return Criteria(vhost, queue, given.get("message_id"), given.get("correlation_id"), header, body, unrouted)
+
+
+def require_no_probe(criteria: Criteria, withheld: Withheld) -> None:
+    """Raise ApiError (401) for a search by something that is withheld: its answer would tell it."""
+    masks = withheld.in_search(criteria.queue)
+    if withheld.contents and (criteria.header or criteria.body is not None):
+        raise not_authorised(f"a user with the tag {WITHOUT_CONTENTS} searches neither by header nor by body")
+    if criteria.header is not None and HEADER_MASK + criteria.header[0] in masks:
+        raise not_authorised(
+            f"a policy masks the header '{criteria.header[0]}': only users with the tag {UNMASKED} search by it"
+        )
+    if criteria.body is not None and any(not mask.startswith(HEADER_MASK) for mask in masks):
+        raise not_authorised(f"a policy masks bodies: only users with the tag {UNMASKED} search by body")
 
 
 def truncate_of(call: Call) -> int:

@@ -12,6 +12,8 @@ from typing import Final
 from rewindmq.schemas.values import Argument
 
 INTEGER_TYPES: Final = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
+MOST_MASKS: Final = 100
+HEADER_MASK: Final = "header."
 SECONDS_OF: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 
 Problem = str | None
@@ -126,6 +128,22 @@ class Age(Values):
     def problem(self, argument: Argument) -> Problem:
         wrong_type = TEXT.problem(argument)
         return "invalid_max_age" if wrong_type is None and age_ms(str(argument.value)) is None else wrong_type
+
+
+class Masks(Values):
+    """Lists of what is hidden in messages: `header.NAME`, `$` for the body, `$.NAME.NAME` for a part of a JSON body."""
+
+    def takes(self, value: object) -> bool:
+        if not isinstance(value, list) or not 0 < len(value) <= MOST_MASKS:
+            return False
+        return all(isinstance(each, str) and _is_mask(each) for each in value)
+
+
+def _is_mask(text: str) -> bool:
+    if text.startswith(HEADER_MASK):
+        return text != HEADER_MASK
+    root, *names = text.split(".")
+    return root == "$" and all(name and not set(name) & set("[]*") for name in names)
 
 
 ANY: Final = Values()

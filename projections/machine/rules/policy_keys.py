@@ -34,6 +34,7 @@ from rewindmq.projections.machine.rules.legal_values import (
     TEXT,
     Age,
     Choice,
+    Masks,
     Number,
     NumberInPolicy,
     Values,
@@ -348,6 +349,14 @@ KEYS: Final = (
     Key("target-group-size", ANY, foreign=NOT_QUORUM, decides=False),
     Key("alternate-exchange", TEXT, "alternate exchange name"),
     Key("unrouted", Choice(None, "keep", "count"), "unrouted: it must be either keep or count", since=UNROUTED),
+    Key(
+        "mask",  # has no effect in a fold (engine/rewind/masks.py)
+        Masks(),
+        'mask: it must be a list such as ["header.token", "$.card", "$"]',
+        operator=True,
+        decides=False,
+        since=UNROUTED,
+    ),
     Key("x-cache-size", Number(1, MOST_REMEMBERED), f"x-cache-size: it must be an integer from 1 to {MOST_REMEMBERED}"),
     Key("x-cache-ttl", Number(1, LONGEST_TTL_MS), "x-cache-ttl: it must be an integer greater than 0"),
     Key(

@@ -10,7 +10,7 @@ events fold as they did when they were written. A rule of a later version gets a
   refuses the argument and the policy (engine/upgrades/since_version.py).
 """
 
-UNROUTED = 2  # publishes that no queue takes, and reasons, are in the history
+UNROUTED = 2  # publishes that no queue takes, and reasons, are in the history; policies may have masks
 
 MACHINE_VERSION = 2  # the highest version that this code can fold. Not Final: tests set others, in compiled code too
 

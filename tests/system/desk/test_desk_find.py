@@ -87,6 +87,24 @@ def test_messages_that_no_queue_took_are_found_by_administrators(
     expect(page.locator("pre")).to_have_text("lost")
 
 
+def test_b82_a_user_without_contents_sees_what_became_of_a_message(
+    api: httpx2.Client, broker: RunningBroker, page: Page
+) -> None:
+    api.put("/queues/%2F/withheld", json={"durable": True})
+    publish(api, "withheld", "secret", message_id="w-1", headers={"token": "secret"})
+    api.put("/users/support", json={"password": "x", "tags": "management,without-contents"})
+    api.put("/permissions/%2F/support", json={"configure": "", "write": "", "read": ".*"})
+    log_in(page, broker, "support", "x")
+    go(page, broker, "#/find?vhost=%2F&queue=withheld&body=secret")
+    expect(page.get_by_role("status")).to_contain_text("searches neither by header nor by body")
+    go(page, broker, "#/find?vhost=%2F&queue=withheld&message_id=w-1")
+    ended(page, "1 found in queue withheld")
+    page.locator("tbody a").first.click()
+    expect(page.locator(".ends li")).to_have_text("withheld: still in the queue")
+    expect(page.get_by_text("Withheld from you: headers, body.")).to_be_visible()
+    expect(page.get_by_text("secret")).to_have_count(0)
+
+
 def test_hostile_texts_are_texts_and_fit_a_phone(api: httpx2.Client, broker: RunningBroker, page: Page) -> None:
     api.put("/queues/%2F/hostile", json={"durable": True})
     headers = {HOSTILE: HOSTILE, "long": "x" * 2_000, "__proto__": "p"}

@@ -16,6 +16,7 @@ from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.resources.past import PastQuestion, read
 from rewindmq.engine.keeping.location import InDirectory, InKafka
+from rewindmq.engine.rewind.masks import NOTHING
 from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.projections.rewind import At
 from tests.support.moments import now
@@ -152,7 +153,15 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
                 read(
                     process,
                     PastQuestion(
-                        history, vhost="/", queue="q", at=At(offset=0), first=0, count=1, truncate=1, keys=keys
+                        history,
+                        vhost="/",
+                        queue="q",
+                        at=At(offset=0),
+                        first=0,
+                        count=1,
+                        truncate=1,
+                        keys=keys,
+                        withheld=NOTHING,
                     ),
                     "u",
                 )

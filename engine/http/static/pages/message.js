@@ -93,6 +93,8 @@ function propertiesOf({headers, ...properties}) {
 // The body as text, JSON or hex. `changed` is called with the way that the reader picks.
 function bodyOf(message, as, changed) {
   if (message.body_gone !== null) return h("p", {}, `The body is gone: ${message.body_gone}.`);
+  const withheld = message.properties.headers?.["x-withheld"];
+  if (withheld && message.payload === "") return h("p", {}, `Withheld from you: ${withheld}.`);
   const bytes = bytesOf(message);
   const text = textOf(bytes, message.truncated);
   const pretty = text === null ? null : jsonOf(text);
