@@ -45,7 +45,7 @@ from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.json_arguments import arguments_from
 from rewindmq.schemas.json_values import Json, compact_text
-from rewindmq.schemas.metadata_events import UserSet
+from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet, UserSet
 from rewindmq.schemas.values import Actor, Argument
 
 if TYPE_CHECKING:
@@ -278,14 +278,15 @@ class Call:
 
     def withheld(self, vhost: str) -> Withheld:
         """Return what the user does not see of the messages of a vhost."""
-        topology = self.broker.topology
-        rules = [
-            MaskRule.of(policy)
-            for policies in (topology.policies, topology.operator_policies)
-            for policy in policies.values()
-            if policy.vhost == vhost and UNMASKED not in self.tags
+        contents, topology = WITHOUT_CONTENTS in self.tags, self.broker.topology
+        if contents or UNMASKED in self.tags:
+            return Withheld(contents)
+        policies: list[PolicySet | OperatorPolicySet] = [
+            *topology.policies.values(),
+            *topology.operator_policies.values(),
         ]
-        return Withheld(WITHOUT_CONTENTS in self.tags, tuple(rule for rule in rules if rule.masks))
+        rules = [MaskRule.of(policy) for policy in policies if policy.vhost == vhost]
+        return Withheld(rules=tuple(rule for rule in rules if rule.masks))
 
     def asks(self, name: str) -> bool:
         """Return a boolean of the query string: `?if-unused=true`."""

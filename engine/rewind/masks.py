@@ -19,6 +19,7 @@ from typing import Any, Final, Self
 
 from rewindmq.projections.machine.rules.legal_values import HEADER_MASK
 from rewindmq.projections.rules.patterns import in_history
+from rewindmq.projections.topology.policies import FOR_EXCHANGES
 from rewindmq.schemas.amqp import properties, tables
 from rewindmq.schemas.amqp.errors import Malformed
 from rewindmq.schemas.events import Published
@@ -49,7 +50,7 @@ class MaskRule:
         pattern = in_history(self.pattern)
         if self.apply_to != "exchanges" and any(map(pattern.found_in, queues)):
             return True
-        return exchange is not None and self.apply_to in ("all", "exchanges") and pattern.found_in(exchange)
+        return exchange is not None and self.apply_to in FOR_EXCHANGES and pattern.found_in(exchange)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ class Withheld:
     def hide(self, published: Published, queue: str | None = None) -> Published:
         """Return the message as the user may see it. `queue`: where it is looked at. Its size stays the true one."""
         if self.contents:
-            return _hidden(published, {}, ("headers", "body"), b"")
+            parts, _ = _parts(published.properties) or ({}, {})
+            return _hidden(published, parts, {}, ("headers", "body"), b"")
         masks = self._masks_of(published, queue) if self.rules else set()
         return _masked(published, masks) if masks else published
 
@@ -83,32 +85,33 @@ NOTHING: Final = Withheld()
 def _masked(published: Published, masks: set[str]) -> Published:
     names = {mask.removeprefix(HEADER_MASK) for mask in masks if mask.startswith(HEADER_MASK)}
     paths = [mask.split(".")[1:] for mask in masks if not mask.startswith(HEADER_MASK)]
-    headers = _headers(published.properties)
-    found = names & headers.keys() if headers is not None else names  # bytes that nobody can read may hold any header
+    read = _parts(published.properties)
+    parts, headers = read or ({}, {})
+    found = names if read is None else names & headers.keys()  # bytes that nobody can read may hold any header
     body, count = _without(published.body, paths) if paths and published.body else (published.body, 0)
     hidden = [*(("headers",) if found else ()), *(("body",) if count else ())]
     if not hidden:
         return published if body == published.body else replace(published, body=body)
     masked = tables.longstr(MASKED)
-    return _hidden(published, (headers or {}) | dict.fromkeys(found, masked), hidden, body)
+    return _hidden(published, parts, headers | dict.fromkeys(found, masked), hidden, body)
 
 
-def _headers(raw: bytes) -> dict[str, bytes] | None:
-    """Return the headers by name, each with its type; None for bytes that are not properties."""
+def _parts(raw: bytes) -> tuple[dict[int, bytes], dict[str, bytes]] | None:
+    """Return the properties by flag bit, and the headers by name; None for bytes that cannot be read."""
     try:
-        return properties.split_headers(properties.split(raw)) if raw else {}
+        parts = properties.split(raw) if raw else {}
+        return parts, properties.split_headers(parts)
     except Malformed:
         return None
 
 
-def _hidden(published: Published, headers: dict[str, bytes], what: Iterable[str], body: bytes) -> Published:
+def _hidden(
+    published: Published, parts: dict[int, bytes], headers: dict[str, bytes], what: Iterable[str], body: bytes
+) -> Published:
     """Return the message with these headers and this body, and with one more header, which says `what` is hidden."""
-    try:
-        parts = properties.split(published.properties) if published.properties else {}
-    except Malformed:
-        parts = {}
     table = properties.join_headers(headers | {HEADER: tables.longstr(", ".join(what))})
-    return replace(published, properties=properties.join(parts | {properties.HEADERS: table}), body=body)
+    raw = properties.join(parts | {properties.HEADERS: table})
+    return replace(published, properties=raw, body=body)
 
 
 def _without(body: bytes, paths: list[list[str]]) -> tuple[bytes, int]:

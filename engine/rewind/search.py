@@ -252,10 +252,11 @@ class Scan:
                 time_ms = envelope_ms
             if self.since_ms is not None and time_ms < self.since_ms:
                 continue
-            plain = self.subjects.decrypt(event) if self.criteria.body is not None else event
-            if self.criteria.match(self._seen(plain)):
-                shown = self.subjects.decrypt(event) if plain is event else plain
-                yield FoundMessage(log.name, offset, time_ms, actor, self._cut(self._seen(shown)))
+            by_body = self.criteria.body is not None
+            seen = self._seen(self.subjects.decrypt(event) if by_body else event)
+            if self.criteria.match(seen):
+                seen = seen if by_body else self._seen(self.subjects.decrypt(event))
+                yield FoundMessage(log.name, offset, time_ms, actor, self._cut(seen))
 
     def _seen(self, published: Published) -> Published:
         return self.withheld.hide(published, self.criteria.queue)

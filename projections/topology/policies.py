@@ -12,6 +12,7 @@ from rewindmq.projections.rules.patterns import in_history
 from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
 from rewindmq.schemas.values import Policy
 
+FOR_EXCHANGES = ("all", "exchanges")  # values of apply-to
 APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 
@@ -36,7 +37,7 @@ class PolicyRule:
 
     def fits_exchange(self, exchange: str) -> bool:
         """Return True if the policy may apply to an exchange of this name."""
-        return self.event.apply_to in ("all", "exchanges") and self.pattern.found_in(exchange)
+        return self.event.apply_to in FOR_EXCHANGES and self.pattern.found_in(exchange)
 
 
 def highest_for_queue(rules: dict[str, PolicyRule], queue: str, queue_type: str) -> Policy | None:

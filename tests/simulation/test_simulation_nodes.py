@@ -137,7 +137,7 @@ def test_histories_of_runs(seed: int) -> None:
 
 
 def test_a_seed_makes_one_history() -> None:
-    """Also on a slow machine, where all work seems to take long: the world has a clock of its own."""
+    """The speed of the machine does not matter, because the world has its own clock."""
     one = run(7, history_of(7, STEPS))
     slow = count(0, 0.01).__next__  # seconds: each look finds that 10 ms have passed
     with patch("time.perf_counter", slow), patch.object(LoopShare.__init__, "__defaults__", (slow,)):

@@ -131,7 +131,7 @@ class Age(Values):
 
 
 class Masks(Values):
-    """Lists of what is hidden in messages: `header.NAME`, `$` for the body, `$.NAME.NAME` for a part of a JSON body."""
+    """Lists of parts of a message to hide: `header.NAME`, the body (`$`), a value in a JSON body (`$.NAME.NAME`)."""
 
     def takes(self, value: object) -> bool:
         if not isinstance(value, list) or not 0 < len(value) <= MOST_MASKS:

@@ -151,10 +151,17 @@ def test_b82_no_message_is_delivered(broker: RunningBroker, clients: dict[str, h
     connection.close()
 
 
-def test_b82_traces_are_in_headers(clients: dict[str, httpx2.Client], message: str) -> None:
-    refused = clients["fates"].get("/history/traces/%2F/orders", params={"since": "-1h"})
-    assert refused.status_code == 401
-    assert refused.json()["reason"] == "traces are in headers, which are withheld from this user"
+def test_b82_traces_are_in_headers(api: httpx2.Client, clients: dict[str, httpx2.Client], message: str) -> None:
+    traces = "/history/traces/%2F/orders?since=2026-01-01T00:00:00Z"
+    assert clients["reader"].get(traces).status_code == 200
+    policy = {"pattern": "^traced$", "definition": {"mask": ["header.traceparent"]}, "apply-to": "exchanges"}
+    api.put("/policies/%2F/traced", json=policy).raise_for_status()
+    for user in ("fates", "reader"):
+        refused = clients[user].get(traces)
+        assert refused.status_code == 401
+        assert refused.json()["reason"] == "traces are in headers, which are withheld from this user"
+    assert clients["trusted"].get(traces).status_code == 200
+    api.delete("/policies/%2F/traced").raise_for_status()
 
 
 @pytest.mark.parametrize("mask", ["header.token", [], ["token"], ["$card"], ["$.a[0]"], ["header."], [1], ["$."]])
